@@ -2,8 +2,10 @@
 //   A group's rows begin and end anywhere. Loads of x read on into the next group, whose sums are not stored. Boxes of d, and
 //   of groups along k boxes of x and w, end with the group: their maps have a dimension for the row that a box ends before,
 //   and one as long as the box for how much of it is wanted, both a row a step, so that the copy engine leaves out what lies
-//   past the end, or fills it with zeros. Of groups along k whose lines run along k, loads begin and end at multiples of 16
-//   bytes, and what they bring of other groups is cleared in shared memory. No map is made anew for a group.
+//   past the end, or fills it with zeros. Those maps begin a box before the tensor, where there need not be memory; a box that
+//   lies wholly outside a map is read where the map begins (an H200 faults there), so none is asked for. Of groups along k
+//   whose lines run along k, loads begin and end at multiples of 16 bytes, and what they bring of other groups is cleared in
+//   shared memory. No map is made anew for a group.
 #pragma once
 
 #include <type_traits>
@@ -77,6 +79,18 @@ __device__ __forceinline__ int first_loaded(const GroupItem& item) {
   return Config::a_major == Major::k ? item.first / kChunk * kChunk : item.first;
 }
 
+// An operand's boxes that end with a group, of a matrix of `cols` columns, from column `col` on. In place of boxes past the
+// last column comes the first one again: sums with it are not stored.
+template <class Operand>
+__device__ __forceinline__ void copy_rows(char* to, const CUtensorMap& map, const RowsOfBox& rows, int col, int cols,
+                                          uint64_t* full) {
+#pragma unroll
+  for (int panel = 0; panel < Operand::panels; ++panel) {
+    const int at = col + panel * Operand::values_of_line;
+    ptx::tensor_load(to + panel * Operand::panel_bytes, &map, {rows.end, rows.first, at < cols ? at : col}, full);
+  }
+}
+
 // Calls body(item) for the tiles of this block.
 template <class Config, class Body>
 __device__ __forceinline__ void for_each_group_item(const GroupedWork& work, const GroupTable& table, Body&& body) {
@@ -113,15 +127,15 @@ class GroupBoxes {
   __device__ explicit GroupBoxes(Shared& shared) : shared_(shared) {}
 
 #if WARPSMITH_HAS_WGMMA
-  // `m`, `n`: where the warpgroup's sums begin, as the instruction sees them.
+  // `cols`: of d. `m`, `n`: where the warpgroup's sums begin, as the instruction sees them.
   template <class Args>
   __device__ __forceinline__ void store(const typename Config::Sums& sums, const Args& args, const GroupItem& item,
-                                        const CUtensorMap& map, int m, int n) {
+                                        const CUtensorMap& map, int cols, int m, int n) {
 #pragma unroll
     for (int box = 0; box < kEach; ++box) {
       const int at_m = m + box / kAcross * kWgmmaRows, at_n = n + box % kAcross * kCols;
       const int row = Config::swapped ? at_n : at_m, col = Config::swapped ? at_m : at_n;  // of d
-      if (!Config::along_k && row >= item.end) continue;
+      if (!Config::along_k && (row >= item.end || col >= cols)) continue;
       char* to = shared_.of[next_];
       next_ ^= 1;
       if (leads()) ptx::stores_wait_read<kBoxes - 1>();
@@ -188,7 +202,7 @@ class GroupBoxes {
 //   along_k, swapped               as its tile and the groups are
 //   multiply(sums, reader, shared, item, ...)  as multiply_steps
 //   finish(sums, args, item, m, n) what becomes of the sums of a box, in a row of sums as of an instruction, before they are
-//                                  rounded
+//                                  rounded; of a group without values of k zeros, whatever they are
 //   pack(args, low, high)          two sums as they are stored
 template <class Config, class Args>
 __device__ __forceinline__ void multiply_groups(const CUtensorMap& a, const CUtensorMap& b, const CUtensorMap& d,
@@ -210,7 +224,7 @@ __device__ __forceinline__ void multiply_groups(const CUtensorMap& a, const CUte
     shared.table.fill(work.groups, Config::swapped ? Config::bn : Config::bm, Config::threads);
   }
   RingSlot<Config::stages> at;
-  // One at least: that of a group without values of k brings zeros.
+  // One at least: of an empty group too there are sums to finish, as zeros.
   const auto steps_of = [&](const GroupItem& item) {
     return Config::along_k ? max((item.end - first_loaded<Config>(item) + Config::bk - 1) / Config::bk, 1) : work.steps;
   };
@@ -231,10 +245,10 @@ __device__ __forceinline__ void multiply_groups(const CUtensorMap& a, const CUte
             copy_operand<typename Config::A, 1, 2>(to.a, a, m, at_k, full);
             copy_operand<typename Config::B, 1, 2>(to.b, b, n, at_k, full);
           } else if constexpr (Config::along_k) {
-            const int row = item.first + k;
-            const RowsOfBox rows(row, item.end - row, Config::bk);
-            copy_operand<typename Config::A, 1, 3>(to.a, a, m, rows.first, full, rows.end);
-            copy_operand<typename Config::B, 1, 3>(to.b, b, n, rows.first, full, rows.end);
+            const int row = item.first + k, left = item.end - row;
+            const RowsOfBox rows(left > 0 ? row : 0, max(left, 1), Config::bk);  // in place of none the first
+            copy_rows<typename Config::A>(to.a, a, rows, m, work.m, full);
+            copy_rows<typename Config::B>(to.b, b, rows, n, work.n, full);
           } else if constexpr (Config::swapped) {
             copy_operand<typename Config::A, 1, 3>(to.a, a, m, k, full, of_w);
             copy_operand<typename Config::B, 1, 2>(to.b, b, n, k, full);
@@ -268,7 +282,7 @@ __device__ __forceinline__ void multiply_groups(const CUtensorMap& a, const CUte
       Config::multiply(sums, reader, shared, item, at, steps, issued);
       const int m = (Config::swapped ? item.col : item.row) + share * Config::rows;
       const int n = Config::swapped ? item.row : item.col;
-      boxes.store(sums, args, item, d, m, n);
+      boxes.store(sums, args, item, d, work.n, m, n);
     });
     boxes.finish();
   }

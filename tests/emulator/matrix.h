@@ -207,6 +207,17 @@ inline std::array<char, 16> chunk_of(const TensorMap& map, const Corner& at) {
   return chunk;
 }
 
+// The copy engine reads a box that lies wholly outside where its map begins: seen on an H200, which faults where there is no
+// memory. Maps in which a row has several coordinates (gemm/wgmma_groups.cuh) begin before their tensor.
+inline void check_begins_in_memory(const TensorMap& map, const Corner& corner) {
+  bool wholly_outside = false, again = false;
+  for (int d = 0; d < map.rank; ++d) {
+    wholly_outside = wholly_outside || corner[d] >= map.sizes[d] || corner[d] + map.box[d] <= 0;
+    again = again || (d > 1 && map.sizes[d] > 1 && map.sizes[d - 1] > 1 && map.pitches[d - 1] == map.pitches[d - 2]);
+  }
+  if (wholly_outside && again) fail("a box wholly outside a map that begins before its tensor: an illegal address");
+}
+
 // To the same place of each block of `ranks`; a copy runs in whichever thread waits for it.
 inline void load_box(void* shared, const CUtensorMap* from, int rank, const Corner& corner, uint64_t* barrier,
                      uint32_t ranks) {
@@ -216,6 +227,7 @@ inline void load_box(void* shared, const CUtensorMap* from, int rank, const Corn
   if (start % 128 != 0 || start % std::max(8 * map.line, 1) != 0) fail("misaligned: a box of a tensor map");
   if (corner[0] * map.size % 16 != 0) fail("a box that begins at no multiple of 16 bytes");
   if (map.line != 0 && map.box_line() != map.line) fail("a swizzled box whose rows are no whole lines");
+  check_begins_in_memory(map, corner);
   for (int block = 0; block < 32; ++block) {
     if ((ranks >> block & 1) == 0) continue;
     load_later(shared, map.box_lines() * map.box_line(), barrier, block, [=](char* to) {

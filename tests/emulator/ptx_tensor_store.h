@@ -36,6 +36,7 @@ inline void store_box(const CUtensorMap* to, int rank, const Corner& corner, con
   for (int d = 0; d < rank; ++d) {
     if (corner[d] < 0) fail("a box stored from before its tensor on: an illegal instruction");
   }
+  check_begins_in_memory(map, corner);
   run_store_later([=] {
     const uint32_t mask = map.line == 0 ? 0 : map.line / 16 - 1;
     for (int line = 0; line < map.box_lines(); ++line) {

@@ -29,7 +29,12 @@ struct GroupedConfig : WgmmaConfig<T, a, b, GroupedPlan<tile>> {
     multiply_steps<GroupedConfig>(sums, reader, shared.barriers, at, steps, issued);
   }
   template <int values>
-  __device__ __forceinline__ static void finish(float (&)[values], const GroupedArgs&, const GroupItem&, int, int) {}
+  __device__ __forceinline__ static void finish(float (&sums)[values], const GroupedArgs&, const GroupItem& item, int,
+                                                int) {
+    if (!along_k || item.first < item.end) return;
+#pragma unroll
+    for (float& sum : sums) sum = 0.0f;
+  }
   __device__ __forceinline__ static uint32_t pack(const GroupedArgs&, float low, float high) {
     return pack_pair<T>(low, high);
   }
