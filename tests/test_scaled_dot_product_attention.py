@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import random
 import re
 from typing import Any
 
@@ -201,6 +202,33 @@ def test_calls_for_gradients_are_judged_by_both_ways(
         assert served(1000, 128, gradient=False).endswith(one)
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_calls_of_a_kind_are_served_alike(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `_kept_choice` looks a call up by tells apart whatever `_choice` does."""
+    monkeypatch.setattr(module, "_unserved", lambda index, sm, dtype, d, *more: f"{d} {more}")
+    generator = random.Random(11)
+    found: dict[Any, set[tuple[str, str]]] = {}
+    for _ in range(3000):
+        m, n, d, dv, kv = (
+            generator.choice(sizes)
+            for sizes in ((1, 8, 16, 17, 4096), (1, 17, 4096), (64, 128), (64, 60), (1, 3, 4))
+        )
+        dtype = generator.choice((torch.bfloat16, torch.float32))
+        shapes = [(1, 4, m, d), (1, kv, n, d), (1, kv, n, dv)]
+        if generator.random() < 0.1:
+            shapes[2] = shapes[2][1:]
+        given = [torch.empty(shape, dtype=dtype, device="meta") for shape in shapes]
+        if generator.random() < 0.2:
+            given[1] = torch.empty(*shapes[1][:3], d + 1, dtype=dtype, device="meta")[..., :d]
+        given[generator.randrange(3)].requires_grad_(generator.random() < 0.5)
+        causal, gqa = generator.random() < 0.5, generator.random() < 0.5
+        scale = generator.choice((None, 0.3, -1.0))
+        kind = module._kind(*given, causal, scale, gqa)
+        said = module._choice(*given, None, 0.0, causal, scale=scale, enable_gqa=gqa, sm=90)
+        found.setdefault(kind, set()).add(said)
+    assert {len(answers) for answers in found.values()} == {1}
+    assert len(set().union(*found.values())) > 8
 
 
 def test_calls_of_few_queries_are_no_record_of_flash_attention(module: Any) -> None:

@@ -182,8 +182,11 @@ _flash_attention_varlen = dispatch.public(flash_attention_varlen_op)
 
 
 def _needs_gradient(*tensors: Tensor | None) -> bool:
-    given = (x for x in tensors if isinstance(x, Tensor))  # others are refused by the operator
-    return torch.is_grad_enabled() and any(x.requires_grad for x in given)
+    if torch.is_grad_enabled():
+        for x in tensors:
+            if isinstance(x, Tensor) and x.requires_grad:  # others are refused by the operator
+                return True
+    return False
 
 
 def _asked(found: Any, return_lse: bool, return_max_logits: bool) -> Any:

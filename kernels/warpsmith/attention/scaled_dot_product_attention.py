@@ -9,6 +9,7 @@ rounding.
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.attention.flash_attention import flash_attention
-from warpsmith.attention.kv_cache import attention_with_kv_cache
+from warpsmith.attention import kv_cache
+from warpsmith.attention.flash_attention import flash_attention, flash_attention_op
 from warpsmith.core import autograd, catalogue, compiling, dispatch, elsewhere
 from warpsmith.core.catalogue import Composite, PartCall
 
@@ -234,6 +235,60 @@ def _choice(
     return (_FLASH, "") if why is None else (_PYTORCH, why)
 
 
+#: Operators of plain calls on GPUs, by their kinds.
+_known: dict[tuple[Any, ...], str] = {}
+#: Of so many kinds: a loop that decodes has another one on each step, for its keys.
+_MOST_KNOWN = 4096
+
+
+def _kind(
+    query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None, gqa: bool
+) -> tuple[Any, ...]:
+    """All that `_choice` looks at in plain tensors, without a mask or dropout."""
+    shape = query.shape
+    gradient = torch.is_grad_enabled() and (
+        query.requires_grad or key.requires_grad or value.requires_grad
+    )
+    few = not gradient and len(shape) == 4 and shape[2] <= FEW_QUERIES
+    return (
+        *(shape, key.shape, value.shape),
+        *(query.dtype, key.dtype, value.dtype),
+        *(query.get_device(), key.get_device(), value.get_device()),
+        *(is_causal, gqa, scale is None or scale > 0.0),
+        gradient and (True, _deterministic()),
+        few and key.dim() == value.dim() == 4 and (_in_packs(key), _in_packs(value)),
+    )
+
+
+def _kept_choice(
+    query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None, gqa: bool
+) -> str:
+    """The operator that `_choice` gives for a call without a mask or dropout. On a GPU it is looked
+    up where there was such a call before: to judge it costs the host as much as PyTorch's whole
+    function.
+    """
+    kind = None
+    if (
+        not torch.compiler.is_compiling()
+        and type(query) is type(key) is type(value) is Tensor
+        and query.is_cuda
+        and key.is_cuda
+        and value.is_cuda
+        and query.layout is key.layout is value.layout is torch.strided
+        and not torch._C._are_functorch_transforms_active()
+    ):
+        kind = _kind(query, key, value, is_causal, scale, gqa)
+        known = _known.get(kind)
+        if known is not None:
+            return known
+    name, _ = _choice(query, key, value, None, 0.0, is_causal, scale=scale, enable_gqa=gqa)
+    if kind is not None:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[kind] = name
+    return name
+
+
 def _deterministic() -> bool:
     """Whether gradients are asked for that do not change from run to run: by default, PyTorch's
     backends sum those of the queries in any order, those here never do.
@@ -244,7 +299,8 @@ def _deterministic() -> bool:
 def _in_packs(x: Tensor) -> bool:
     """Whether heads of a cache can be read 16 bytes at a time."""
     width = _ALIGNED // x.element_size()
-    if x.stride(3) != 1 or x.shape[3] % width or any(x.stride(i) % width for i in range(3)):
+    *outer, step = x.stride()
+    if step != 1 or x.shape[-1] % width or any(stride % width for stride in outer):
         return False
     return torch.compiler.is_compiling() or x.is_meta or x.data_ptr() % _ALIGNED == 0
 
@@ -366,6 +422,13 @@ composite = catalogue.add_composite(
 # --- the public function --------------------------------------------------------------------------
 
 _flash_attention = autograd.speaking(_OP, flash_attention)
+# Without a mask or dropout the operators are called as they are: what their public functions look
+# at costs the host as much as a kernel's launch.
+_attend = autograd.speaking(_OP, dispatch.public(flash_attention_op))
+_decode = autograd.speaking(_OP, dispatch.public(kv_cache.op))
+#: Behind the window of `flash_attention`, up to what it promises; behind `causal` of a cache.
+_NO_OPTIONS = flash_attention_op.defaults[7:-4]
+_OF_A_CACHE = kv_cache.op.defaults[8:]
 
 
 def scaled_dot_product_attention(
@@ -414,16 +477,40 @@ def scaled_dot_product_attention(
     Reference:
         `torch.nn.functional.scaled_dot_product_attention`.
     """
-    name, _ = _choice(
-        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-    )
+    plain = attn_mask is None and dropout_p == 0.0
+    if plain:
+        name = _kept_choice(query, key, value, is_causal, scale, enable_gqa)
+    else:
+        name, _ = _choice(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
     if name == _PYTORCH:
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
+    if not plain:
+        tensors, options = _as_flash_attention(query, key, value, attn_mask, is_causal)
+        options |= {"scale": scale, "dropout_p": dropout_p, "layout": "bhsd"}
+        return _flash_attention(*tensors, **options)  # type: ignore[no-any-return]
+    if scale is None:
+        scale = 1.0 / math.sqrt(query.shape[-1])
     if name == _DECODE:
-        out = attention_with_kv_cache(**_as_decoding(query, key, value), scale=scale)
-        return out.transpose(1, 2)
-    tensors, options = _as_flash_attention(query, key, value, attn_mask, is_causal)
-    options |= {"scale": scale, "dropout_p": dropout_p, "layout": "bhsd"}
-    return _flash_attention(*tensors, **options)  # type: ignore[no-any-return]
+        out = _decode(
+            None, query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2),
+            _no_lengths(query), scale, None, key.shape[2], False, *_OF_A_CACHE,
+        )[0]  # fmt: skip
+        return out.transpose(1, 2)  # type: ignore[no-any-return]
+    past = -1
+    if is_causal and (m := query.shape[2]) != (n := key.shape[2]):
+        if m < n:
+            key, value = key[:, :, :m], value[:, :, :m]
+        else:
+            is_causal, past = False, m - n
+    gradient = torch.is_grad_enabled() and (
+        query.requires_grad or key.requires_grad or value.requires_grad
+    )
+    out = _attend(
+        None, query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), scale,
+        is_causal, -1, past, *_NO_OPTIONS, gradient, False, True, False,
+    )[0]  # fmt: skip
+    return out.transpose(1, 2)  # type: ignore[no-any-return]

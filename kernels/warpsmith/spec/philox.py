@@ -11,6 +11,7 @@ Reference: Salmon et al. 2011, Parallel Random Numbers: As Easy as 1, 2, 3.
 from __future__ import annotations
 
 import math
+import threading
 
 import torch
 from torch import Tensor
@@ -68,7 +69,22 @@ def drawn(seed: int | None, offset: int | None, p: float) -> tuple[int, int] | N
     if torch._C._are_functorch_transforms_active() and _differs_in_batch():
         return None
     with torch._C._DisableTorchDispatch():  # a number even where tensors have no data
-        return int(torch.empty((), dtype=torch.int64, device="cpu").random_()), 0
+        if torch._C._are_functorch_transforms_active():  # which write to no tensor from outside
+            return _place().random_().item(), 0  # type: ignore[return-value]
+        try:
+            place = _places.own
+        except AttributeError:
+            with torch.inference_mode(mode=False):  # which would keep it to itself
+                place = _places.own = _place()
+        return place.random_().item(), 0
+
+
+#: Where a thread draws seeds.
+_places = threading.local()
+
+
+def _place() -> Tensor:
+    return torch.empty((), dtype=torch.int64, device="cpu")
 
 
 def _differs_in_batch() -> bool:
