@@ -42,9 +42,9 @@ from warpsmith.attention.flash_attention_triton import (
     in_pieces,
     is_plain,
     is_windowed,
-    padded,
     products,
     row_strides,
+    widths,
 )
 from warpsmith.attention.options import empty_out
 from warpsmith.spec.triton import philox as philox_triton
@@ -416,10 +416,10 @@ def run(
     score = given.score._replace(scale=given.score.scale * LOG2E) if base2 else given.score
     scale, given = given.score.scale, given._replace(score=score)
     drops, words = philox_triton.arguments(*dropout)
-    fmt, bd, bdv = storage_format(q.dtype), padded(d), padded(dv)
-    widths = {"D": d, "DV": dv, "BD": bd, "BDV": bdv}
-    widths |= {"QK_PIECES": in_pieces(bd, single), "VO_PIECES": in_pieces(bdv, single)}
-    flags = {"BASE2": base2, "DROPS": drops, "FORMAT": fmt, **widths}
+    fmt, (bd, bdv) = storage_format(q.dtype), widths(d, dv, single)
+    sizes = {"D": d, "DV": dv, "BD": bd, "BDV": bdv}
+    sizes |= {"QK_PIECES": in_pieces(bd, single), "VO_PIECES": in_pieces(bdv, single)}
+    flags = {"BASE2": base2, "DROPS": drops, "FORMAT": fmt, **sizes}
     simple = is_plain(given) and is_windowed(given) and not drops and (d, dv) == (bd, bdv)
     tiles_of = SINGLES if single else HALVES if simple else WITH_OPTIONS
     of_keys, of_queries = tiles_of[max(bd, bdv, 64)]

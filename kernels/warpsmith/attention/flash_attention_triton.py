@@ -46,6 +46,9 @@ LN2 = tl.constexpr(0.6931471805599453)
 #: Rows of q up to so many values stay on the chip. Longer ones are read anew for each tile of keys,
 #: in pieces of so many; in f32, where the error of a sum grows with its length, from there on.
 LONGEST, DEPTH = 256, tl.constexpr(128)
+#: Rows of so many values in 16 bits and of more are swizzled alike in shared memory, shorter ones
+#: each in another way.
+SWIZZLED = 64
 
 
 class Tile(NamedTuple):
@@ -280,6 +283,18 @@ def padded(d: int) -> int:
     return max(triton.next_power_of_2(d), 16)
 
 
+def widths(d: int, dv: int, single: bool) -> tuple[int, int]:
+    """Of rows of q and k, and of v, as tiles have them: in 16 bits swizzled alike.
+
+    Of tiles that come to the same place in shared memory, one after the other, but are swizzled
+    apart, ptxas 12.8, which is Triton 3.6's, has `wgmma` read the second from anywhere.
+    """
+    bd, bdv = padded(d), padded(dv)
+    if single:
+        return bd, bdv
+    return max(bd, min(bdv, SWIZZLED)), max(bdv, min(bd, SWIZZLED))
+
+
 def in_pieces(width: int, single: bool) -> bool:
     """Whether rows of so many values are read in pieces."""
     return width > (DEPTH.value if single else LONGEST)
@@ -340,7 +355,7 @@ def run(
         single = q.dtype not in (torch.float16, torch.bfloat16)
         base2 = is_plain(given) and not single
         score = given.score._replace(scale=given.score.scale * LOG2E) if base2 else given.score
-        bd, bdv = padded(d), padded(dv)
+        bd, bdv = widths(d, dv, single)
         plain = is_plain(given) and is_windowed(given) and dropout[0] == 0.0
         tile = (SINGLES if single else HALVES if plain else WITH_OPTIONS)[max(bd, bdv, 64)]
         tiles = triton.cdiv(given.lengths.m, tile.m)
