@@ -36,14 +36,13 @@ __device__ __forceinline__ float target_logit(const CrossEntropyInput& in, const
 
 __device__ __forceinline__ float lse_of(const RowSums& sums) { return sums.most + logf(sums.exps); }
 
-// Differences come first: they are small, where lse, the logit and the mean may be large and near each other; of a single
-// class, zero.
+// Differences to the maximum come first: they are small, where lse and the logit may be large and near each other.
 __device__ __forceinline__ float loss_of(const CrossEntropyInput& in, const RowSums& sums, float target_logit) {
   const float log_exps = logf(sums.exps);
   float loss = sums.most - target_logit + log_exps;
   if (in.label_smoothing != 0.0f) {
-    const float from_mean = sums.most - sums.total / static_cast<float>(in.cols) + log_exps;
-    loss = fmaf(1.0f - in.label_smoothing, loss, in.label_smoothing * from_mean);
+    const float uniform = in.label_smoothing * (sums.most + log_exps) - in.smoothing_share * sums.total;
+    loss = fmaf(1.0f - in.label_smoothing, loss, uniform);
   }
   if (in.z_loss != 0.0f) {
     const float lse = sums.most + log_exps;
