@@ -208,7 +208,8 @@ inline std::array<char, 16> chunk_of(const TensorMap& map, const Corner& at) {
 }
 
 // The copy engine reads a box that lies wholly outside where its map begins: seen on an H200, which faults where there is no
-// memory. Maps in which a row has several coordinates (gemm/wgmma_groups.cuh) begin before their tensor.
+// memory. Maps in which a row has several coordinates (gemm/wgmma_groups.cuh) begin before their tensor. Stores, which did not
+// fault there, are held to the same.
 inline void check_begins_in_memory(const TensorMap& map, const Corner& corner) {
   bool wholly_outside = false, again = false;
   for (int d = 0; d < map.rank; ++d) {
