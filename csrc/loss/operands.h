@@ -51,6 +51,7 @@ inline void check_rows_apart(std::string_view op, const Tensor& logits) {
 inline CrossEntropyInput cross_entropy_input(Tensor& logits, const Tensor& target, int64_t ignore_index,
                                              double label_smoothing, double z_loss) {
   const RowShape shape = as_rows(logits);
+  const double smoothing = shape.cols == 1 ? 0.0 : label_smoothing;  // nothing to spread over a single class
   return {
       .logits = logits.data_ptr(),
       .target = target.data_ptr(),
@@ -59,9 +60,9 @@ inline CrossEntropyInput cross_entropy_input(Tensor& logits, const Tensor& targe
       .logits_stride = shape.stride,
       .target_stride = target.strides()[0],
       .ignore_index = ignore_index,
-      .label_smoothing = static_cast<float>(label_smoothing),
+      .label_smoothing = static_cast<float>(smoothing),
       .z_loss = static_cast<float>(z_loss),
-      .smoothing_share = static_cast<float>(label_smoothing / static_cast<double>(shape.cols)),
+      .smoothing_share = static_cast<float>(smoothing / static_cast<double>(shape.cols)),
       .dtype = *kernel_dtype(logits.scalar_type()),
       .wide_target = target.scalar_type() == ScalarType::Long,
   };

@@ -310,7 +310,7 @@ class _Classes:
             placements.append(p if kept else Replicate())
         self.mesh, self.placements = logits.device_mesh, tuple(placements)
         self.shape = logits.shape
-        self.logits = logits.redistribute(placements=self.placements)
+        self.local = _part(logits, self.placements)
         self.rows = tuple(p if p.is_shard(0) else Replicate() for p in placements)
         _, (_, self.first) = compute_local_shape_and_global_offset(
             logits.shape, self.mesh, self.placements
@@ -322,7 +322,7 @@ class _Classes:
             raise RuntimeError(
                 "cross_entropy: expected target to be a DTensor beside logits that are one"
             )
-        return x.redistribute(placements=self.rows).to_local()
+        return _part(x, self.rows)
 
     def back(self, local: Tensor, placements: tuple[Placement, ...], shape: torch.Size) -> DTensor:
         return _wrapped(local, self.mesh, placements, shape)
@@ -336,7 +336,7 @@ class _Classes:
         """The class of each row among those that are here, -1 where the row is ignored; and which
         rows have theirs here, are ignored, or have none at all.
         """
-        here = self.logits.to_local().shape[1]
+        here = self.local.shape[1]
         wide = target.long()
         ignored = target == ignore_index
         mine = ~ignored & (wide >= self.first) & (wide < self.first + here)
@@ -351,7 +351,7 @@ def _cross_entropy(
     args += defaults[len(args) :]
     logits, target, ignore_index, smoothing, z_loss = args
     classes = _Classes(logits)
-    local, at = classes.logits.to_local(), classes.of_rows(target)
+    local, at = classes.local, classes.of_rows(target)
     if classes.group is None:
         loss, lse = op(local, at, ignore_index, smoothing, z_loss)
     else:
@@ -384,7 +384,7 @@ def _cross_entropy_backward(
     args += defaults[len(args) :]
     logits, target, lse, grad_loss, grad_lse, ignore_index, smoothing, z_loss = args
     classes = _Classes(logits)
-    local, at = classes.logits.to_local(), classes.of_rows(target)
+    local, at = classes.local, classes.of_rows(target)
     lse, of_loss, of_lse = (classes.of_rows(x) for x in (lse, grad_loss, grad_lse))
     if classes.group is None:
         found = op(local, at, lse, of_loss, of_lse, ignore_index, smoothing, z_loss)
@@ -421,7 +421,7 @@ def _group_norm(
         of_channels.append(Shard(0) if whole else Replicate())
 
     def local(t: DTensor | None, placements: list[Placement]) -> Tensor | None:
-        return None if t is None else t.redistribute(placements=placements).to_local()
+        return None if t is None else _part(t, placements)
 
     vectors = [local(v, of_channels) for v in (weight, bias)]
     found = op(*(local(t, kept) for t in (*grads, x)), here, *vectors, *rest)
@@ -434,6 +434,13 @@ def _group_norm(
             _wrapped(v, mesh, none if of is None else sums, v.shape if of is None else of.shape)
         )
     return tuple(out) if backward else out[0]
+
+
+def _part(x: DTensor, placements: Iterable[Placement]) -> Tensor:
+    """What is here of x, placed so, for an operator, which autograd does not follow: what requires
+    a gradient PyTorch 2.11 does not redistribute there.
+    """
+    return x.detach().redistribute(placements=tuple(placements)).to_local()
 
 
 def _wrapped(local: Tensor, mesh: Any, placements: Iterable[Placement], shape: Any) -> DTensor:

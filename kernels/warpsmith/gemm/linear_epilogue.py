@@ -109,9 +109,23 @@ def rows(x: Tensor) -> Tensor:
     return x.unsqueeze(0) if x.dim() == 1 else x.flatten(0, -2)
 
 
+def alike(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """As matrices whose rows are in one order, which is of no matter where they are summed over: of
+    rows on several processes the dimension that is cut comes first, as PyTorch 2.11 joins it with
+    those behind it only.
+    """
+    last = tensors[0].dim() - 1
+    placed = (p for t in tensors for p in getattr(t, "placements", ()))
+    cut = {p.dim for p in placed if p.is_shard() and 0 < p.dim < last}
+    if cut:
+        order = sorted(range(last), key=lambda dim: dim not in cut)
+        tensors = tuple(t.permute(*order, last) for t in tensors)
+    return tuple(rows(t) for t in tensors)
+
+
 def bias_gradient(grad: Tensor, bias: Tensor) -> Tensor:
     """The sum over rows, in the dtype of the bias."""
-    return rows(grad).sum(0, dtype=bias.dtype)
+    return alike(grad)[0].sum(0, dtype=bias.dtype)
 
 
 def parameter_gradients(
@@ -121,7 +135,7 @@ def parameter_gradients(
     in one pass over `grad` where a kernel is proven to serve that, which spares a launch that reads
     it once more.
     """
-    grad, x = rows(grad), rows(x)
+    grad, x = alike(grad, x)
     if bias is not None and weight and in_one_pass(grad, x):
         of_both = torch.ops.warpsmith.linear_weight_gradient
         return of_both(grad, x, bias.dtype != grad.dtype)  # type: ignore[no-any-return]

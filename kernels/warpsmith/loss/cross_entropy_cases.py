@@ -107,6 +107,7 @@ def samples() -> tuple[Sample, ...]:
             lambda i: (*_call(i.randn(9, 50257), i), IGNORE_INDEX, 0.1),
             small=False,
         ),
+        Sample("smoothing, a class", lambda i: (*_call(i.randn(9, 1), i), IGNORE_INDEX, 0.1)),
         Sample("nothing but smoothing", lambda i: (*_call(i.randn(9, 33), i), IGNORE_INDEX, 1.0)),
         Sample("z-loss", lambda i: (*_call(i.randn(9, 100), i), IGNORE_INDEX, 0.0, 1e-4)),
         Sample(

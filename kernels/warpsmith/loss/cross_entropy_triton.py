@@ -201,6 +201,11 @@ def _unit_stride(logits: Tensor) -> tuple[Tensor, int]:
     return logits.contiguous() if layout.copied else logits, layout.stride
 
 
+def _spread(label_smoothing: float, cols: int) -> float:
+    """Nothing over a single class, whose loss is zero then, not what rounding leaves."""
+    return 0.0 if cols == 1 else label_smoothing
+
+
 def cross_entropy_forward(
     logits: Tensor, target: Tensor, ignore_index: int, label_smoothing: float, z_loss: float
 ) -> tuple[Tensor, Tensor]:
@@ -213,10 +218,11 @@ def cross_entropy_forward(
         return loss, lse
     logits, stride = _unit_stride(logits)
     shared, block, warps = _tile(rows, cols)
+    smoothing = _spread(label_smoothing, cols)
     with torch.cuda.device_of(logits):
         cross_entropy_forward_kernel[(triton.cdiv(rows, shared),)](
             logits, target, loss, lse, rows, cols, stride, target.stride(0), ignore_index,
-            label_smoothing, z_loss, label_smoothing != 0.0, shared, block, num_warps=warps,
+            smoothing, z_loss, smoothing != 0.0, shared, block, num_warps=warps,
         )  # fmt: skip
     return loss, lse
 
@@ -244,10 +250,11 @@ def cross_entropy_with_grad(
         grad_loss = torch.ones(1, dtype=loss.dtype, device=loss.device).expand(rows)
     logits, stride = _unit_stride(logits)
     shared, block, warps = _tile(rows, cols)
+    smoothing = _spread(label_smoothing, cols)
     with torch.cuda.device_of(logits):
         cross_entropy_with_grad_kernel[(triton.cdiv(rows, shared),)](
             logits, target, grad_loss, loss, lse, dlogits, rows, cols, stride, target.stride(0),
-            grad_loss.stride(0), ignore_index, label_smoothing, z_loss, label_smoothing != 0.0,
+            grad_loss.stride(0), ignore_index, smoothing, z_loss, smoothing != 0.0,
             shared, block, num_warps=warps,
         )  # fmt: skip
     return loss, lse, dlogits
@@ -275,11 +282,12 @@ def cross_entropy_backward(
         return dlogits
     logits, stride = _unit_stride(logits)
     shared, block, warps = _tile(rows, cols)
+    smoothing = _spread(label_smoothing, cols)
     block = min(block, TILE)
     with torch.cuda.device_of(logits):
         cross_entropy_backward_kernel[(triton.cdiv(rows, shared), triton.cdiv(cols, block))](
             logits, target, lse, grad_loss, grad_lse, dlogits, rows, cols, stride,
             target.stride(0), lse.stride(0), grad_loss.stride(0), grad_lse.stride(0),
-            ignore_index, label_smoothing, z_loss, shared, block, num_warps=min(warps, 8),
+            ignore_index, smoothing, z_loss, shared, block, num_warps=min(warps, 8),
         )  # fmt: skip
     return dlogits
