@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -402,7 +403,10 @@ def check(case: Case, mesh: Any, device: str) -> None:
         placed = found[0].placements
         assert placed == (case.result,), f"lies as {placed}, not as {case.result}"
     for a, b in zip([*found, *grads], [*wanted, *wanted_grads], strict=True):
-        torch.testing.assert_close(whole(a), b, rtol=1e-4, atol=1e-5)
+        # an element may be small among large ones, of which it is a difference: gradients of a sum's
+        # square reach 1,500, and f32 leaves 2e-4 of each, in whatever order they are summed
+        atol = max(1e-5, 2.0**-21 * float(b.abs().max())) if b.numel() else 0.0
+        torch.testing.assert_close(whole(a), b, rtol=1e-4, atol=atol)
 
 
 class Block(torch.nn.Module):
@@ -488,6 +492,12 @@ def check_refused(mesh: Any, device: str) -> None:
         "fused_mlp: expected no sharded tensors; hand it x.to_local": (
             lambda: warpsmith.fused_mlp(x, weight, weight.t(), weight)
         ),
+        "gated_linear: expected no sharded tensors; hand it x.to_local": (
+            lambda: warpsmith.gated_linear(x, weight, weight)
+        ),
+        "fused_qkv: expected no sharded tensors; hand it x.to_local": (
+            lambda: warpsmith.fused_qkv(x, weight, heads=1, kv_heads=1, head_dim=2)
+        ),
         "rope: expected either all its tensors to be DTensors or none": (
             lambda: warpsmith.rope(x.view(ROWS, TOKENS, 1, COLS), base=1e4)
         ),
@@ -500,6 +510,14 @@ def check_refused(mesh: Any, device: str) -> None:
     }
     for said, call in calls.items():
         refused(said, call)
+
+
+#: Makes products as a GPU makes those of few rows, of which it has no kernel that does all.
+IN_STEPS = "--in-steps"
+
+
+def in_steps() -> list[str]:
+    return [n for n in CASES if n.startswith("linear:") or n == "cross_entropy:refused"]
 
 
 OTHERS = {
@@ -518,7 +536,12 @@ def main() -> None:
     dist.init_process_group("nccl" if on_gpus else "gloo")
     mesh = init_device_mesh(device, (count,))
     said = {}
-    for name, case in CASES.items():
+    cases = CASES
+    if IN_STEPS in sys.argv:
+        for name in ("linear_epilogue", "gated_linear", "fused_qkv"):
+            vars(sys.modules[f"warpsmith.gemm.{name}"])["serves"] = lambda *_: False
+        cases = {n: CASES[n] for n in in_steps()}
+    for name, case in cases.items():
         try:
             if case is None:
                 OTHERS[name](mesh, device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -123,6 +124,28 @@ def test_the_folder_of_ready_made_libraries_comes_first(
     ready.touch()
     assert recorded_library.status().path == ready
     assert in_doctor() == (f"records calls in C++: {ready}", "")
+
+
+def test_a_cpp_library_that_is_an_archive_stays_apart(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of PyTorch's own: two of them that share some symbols end in a crash."""
+    monkeypatch.delenv("CXX")
+    if shutil.which(toolchain.cxx()) is None or shutil.which("nm") is None:
+        pytest.skip("no C++ compiler")
+    source, compiler = tmp_path / "said.cpp", tmp_path / "compiler"
+    source.write_text(
+        "#include <sstream>\n"
+        'extern "C" int said(long x) { std::ostringstream s; s << x; return s.str().size(); }\n'
+    )
+    compiler.write_text(f'#!/bin/sh\nexec {toolchain.cxx()} -static-libstdc++ "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    to = tmp_path / "said.so"
+    build.link(["-fPIC", str(source)], to, "said")
+    command = ["nm", "-D", "--defined-only", "--format=posix", str(to)]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["said"]
 
 
 def test_sources_that_are_missing_are_no_error(

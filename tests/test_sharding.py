@@ -4,12 +4,14 @@ classes; gradients too, and FSDP.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -56,16 +58,28 @@ def found() -> dict[str, str]:
     return _run()
 
 
-def cases() -> list[str]:
-    sys.path.insert(0, str(HERE))
-    import sharded
+@pytest.fixture(scope="module")
+def in_steps() -> dict[str, str]:
+    return _run(_worker().IN_STEPS)
 
-    return [str(name) for name in sharded.CASES]
+
+def _worker() -> Any:
+    sys.path.insert(0, str(HERE))
+    return importlib.import_module("sharded")
+
+
+def cases() -> list[str]:
+    return list(_worker().CASES)
 
 
 @pytest.mark.parametrize("name", cases())
 def test_as_unsharded(name: str, found: dict[str, str]) -> None:
     assert found[name] == ""
+
+
+@pytest.mark.parametrize("name", _worker().in_steps())
+def test_products_in_steps(name: str, in_steps: dict[str, str]) -> None:
+    assert in_steps[name] == ""
 
 
 def test_every_function_of_the_table_is_tried() -> None:

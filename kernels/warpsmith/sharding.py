@@ -658,4 +658,14 @@ def register_all() -> None:
             register(op)
 
 
+def _tell_dtypes_apart() -> None:
+    """What `to` makes of a tensor is kept for calls that look alike, and PyTorch 2.11 does not look
+    at the dtype that is asked for: a gradient that is f32 already is met before one that is to be.
+    """
+    known = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
+    if found := known.get(torch.ops.aten.to.dtype):
+        found.static_argnum = min(found.static_argnum, 1)
+
+
+_tell_dtypes_apart()
 register_all()

@@ -103,7 +103,11 @@ def of_sharded(called: str, error: Exception) -> Exception | None:
     if not (known := _UNSHARDED.search(message)):
         return None
     which = "out beside sharded tensors" if known[1] == "out" else "sharded tensors"
-    return type(error)(f"{called}: expected no {which}; hand it x.to_local(), or x.full_tensor()")
+    return type(error)(no_sharded(called, which))
+
+
+def no_sharded(called: str, which: str = "sharded tensors") -> str:
+    return f"{called}: expected no {which}; hand it x.to_local(), or x.full_tensor()"
 
 
 def in_words(op: Op, called: str, error: Exception) -> Exception | None:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from warpsmith.core import autograd, messages
+
 _PLAIN = (Tensor, torch.nn.Parameter, type(None))
 
 
@@ -24,10 +26,24 @@ def rules() -> Any:
 
 def of(*tensors: Any) -> Any:
     """`warpsmith.sharding` where one of these is sharded; None otherwise."""
+    return rules() if _are(tensors) else None
+
+
+def refuse(called: str, *tensors: Any) -> None:
+    """Of what is made of several operators as the one operator, which has no rule, does it.
+
+    Raises:
+        RuntimeError: one of them is sharded.
+    """
+    if _are(tensors):
+        raise RuntimeError(messages.no_sharded(autograd.speaker(called)))
+
+
+def _are(tensors: tuple[Any, ...]) -> bool:
     for t in tensors:
         if type(t) in _PLAIN:
             continue
         known = sys.modules.get("torch.distributed.tensor")
         if known is not None and isinstance(t, known.DTensor):
-            return rules()
-    return None
+            return True
+    return False

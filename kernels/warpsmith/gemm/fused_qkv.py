@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import autocast, catalogue, dispatch, into, messages, public_calls
+from warpsmith.core import autocast, catalogue, dispatch, into, messages, public_calls, sharded
 from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, PartCall, Property
 from warpsmith.gemm import fused_cases as cases
 from warpsmith.gemm.activations import check_bias, check_weight, deal_out, heads_of, sums
@@ -224,6 +224,7 @@ def fused_qkv(
         x, weight, bias = autocast.lowered(x, weight, bias)
     dealt = (heads, kv_heads, head_dim, layout)
     if variant is None and not _serves(x, weight, head_dim):
+        sharded.refuse(_OP, x, weight)
         _check_call(x, weight, bias, *dealt)
         if out is None:
             return deal_out(_columns(x, weight, bias), *dealt)

@@ -9,7 +9,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import autocast, autograd, catalogue, dispatch, into, messages, public_calls
+from warpsmith.core import (
+    autocast,
+    autograd,
+    catalogue,
+    dispatch,
+    into,
+    messages,
+    public_calls,
+    sharded,
+)
 from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, PartCall, Property
 from warpsmith.gemm import fused_cases as cases
 from warpsmith.gemm.activations import (
@@ -388,6 +397,7 @@ def gated_linear(
     if variant is None:
         x, w_gate, w_up, b_gate, b_up = autocast.lowered(x, w_gate, w_up, b_gate, b_up)
     if variant is None and not serves(_PROVEN, x, w_gate):
+        sharded.refuse(_OP, x, w_gate, w_up)
         _check_call(x, w_gate, w_up, b_gate, b_up, activation, keep, amax)
         y, gate, up = _run_composed(x, w_gate, w_up, b_gate, b_up, activation)
         largest = largest_of_rows(y) if amax else None
@@ -417,6 +427,7 @@ def _into_given(
     given = (x, w_gate, w_up, b_gate, b_up, activation)
     if serves(_PROVEN, x, w_gate):
         return _into(out, variant, *given, False, False)  # type: ignore[no-any-return]
+    sharded.refuse(_OP, x, w_gate, w_up)
     into.alone(_OP, variant)
     _check_call(*given, False, False)
     with autocast.off(x):

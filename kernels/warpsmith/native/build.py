@@ -154,8 +154,10 @@ def wrapped() -> list[str]:
 def link(words: Sequence[str], to: Path, of: str) -> None:
     """Links to a file that is whole from the moment that it is there."""
     partial = to.with_name(f".{to.name}.{os.getpid()}.{threading.get_ident()}")
-    # symbols that nothing defines are an error here, and not when it is loaded
-    command = [toolchain.cxx(), "-shared", "-s", "-Wl,-z,defs", f"-Wl,-soname,{to.name}", *words]
+    # symbols that nothing defines are an error here, and not when it is loaded; a C++ library that
+    # is there as an archive only is not mixed with the one that PyTorch has loaded
+    options = ["-shared", "-s", "-Wl,-z,defs", "-Wl,--exclude-libs,libstdc++.a"]
+    command = [toolchain.cxx(), *options, f"-Wl,-soname,{to.name}", *words]
     done = subprocess.run(
         [*command, "-o", str(partial)], capture_output=True, text=True, check=False
     )
