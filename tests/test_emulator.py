@@ -25,7 +25,7 @@ TURNED = FROM[:64].flip(0)
 def probes() -> ctypes.CDLL:
     if shutil.which("g++") is None or toolchain.cuda_home() is None:
         pytest.skip("needs g++ and the headers of CUDA")
-    library = ctypes.CDLL(str(emulator.library("probe", emulator.probe_sources())))
+    library = emulator.load(emulator.library("probe", emulator.probe_sources()))
     library.emulator_probe.restype = ctypes.c_char_p
     return library
 

@@ -127,14 +127,15 @@ def test_compiled_code_may_be_the_first_to_ask(run_fresh: Run) -> None:
     run_fresh(
         "import os, torch, warpsmith\n"
         "x = torch.randn(4, 16, requires_grad=True)\n"
-        "def compiled(f):\n"
+        "def compiled(f, x):\n"
         "    return torch.compile(f, fullgraph=True, backend='aot_eager')(x)\n"
-        "compiled(lambda x: x + 1)\n"
+        # no gradient: threads of autograd do not survive a fork
+        "compiled(lambda x: x + 1, x.detach())\n"
         f"for call in {calls}:\n"
         "    child = os.fork()\n"
         "    if not child:\n"
         "        f = eval(f'lambda x: {call}')\n"
-        "        compiled(f).sum().backward()\n"
+        "        compiled(f, x).sum().backward()\n"
         "        os._exit(0)\n"
         "    assert os.waitpid(child, 0)[1] == 0, call"
     )

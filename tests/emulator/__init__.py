@@ -15,6 +15,7 @@ about speed.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import os
@@ -293,6 +294,11 @@ def runtime() -> Path:
         _run(["g++", *flags, *sources, "-o", scratch])
         scratch.replace(to)
     return to
+
+
+def load(path: Path) -> ctypes.CDLL:
+    """A library of the emulator, whose CUDA runtime is found before that of a PyTorch for GPUs."""
+    return ctypes.CDLL(str(path), mode=os.RTLD_DEEPBIND)
 
 
 #: What sources are compiled with, beside those of csrc.

@@ -26,7 +26,7 @@ FALLBACK = "fallback"
 
 @functools.cache
 def _runtime() -> ctypes.CDLL:
-    return ctypes.CDLL(str(emulator.runtime()))
+    return emulator.load(emulator.runtime())
 
 
 def use(sm: int, multiprocessors: int) -> None:

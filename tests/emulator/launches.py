@@ -45,7 +45,7 @@ class Notes:
 
     def __init__(self) -> None:
         self.lines: dict[str, int] = {}
-        self._library = ctypes.CDLL(str(emulator.runtime()))
+        self._library = emulator.load(emulator.runtime())
         self._library.emulator_notes.restype = ctypes.c_char_p
 
     def taken(self) -> list[int]:

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import re
 import textwrap
+import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -108,6 +109,8 @@ def _parameter(p: inspect.Parameter) -> str:
 
 
 def _annotation(of: Any) -> str:
+    if typing.get_origin(of) is typing.Union:  # as later versions of PyTorch write it
+        return " | ".join(_annotation(one) for one in typing.get_args(of))
     return of if isinstance(of, str) else inspect.formatannotation(of)
 
 
