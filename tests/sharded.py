@@ -403,10 +403,10 @@ def check(case: Case, mesh: Any, device: str) -> None:
         placed = found[0].placements
         assert placed == (case.result,), f"lies as {placed}, not as {case.result}"
     for a, b in zip([*found, *grads], [*wanted, *wanted_grads], strict=True):
-        # an element may be small among large ones, of which it is a difference: gradients of a sum's
-        # square reach 1,500, and f32 leaves 2e-4 of each, in whatever order they are summed
-        atol = max(1e-5, 2.0**-21 * float(b.abs().max())) if b.numel() else 0.0
-        torch.testing.assert_close(whole(a), b, rtol=1e-4, atol=atol)
+        # an element may be a small difference of large ones: gradients of a sum's square reach
+        # 1,500, and f32 leaves 2e-4 of each, in whatever order they are summed
+        largest = float(b.abs().max()) if b.numel() else 0.0
+        torch.testing.assert_close(whole(a), b, rtol=1e-4, atol=max(1e-5, 2.0**-21 * largest))
 
 
 class Block(torch.nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +267,11 @@ def more(x):
 
 def by_name(x, name):
     return getattr(shared, name)(x)
+
+op = catalogue.add(Op("double(Tensor x) -> Tensor", reference=shared.scaled))
+
+def runs(x):
+    return run(op, x)
 """
 
 
@@ -273,14 +279,16 @@ def by_name(x, name):
 def digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The digest of a function of a package with these two modules."""
 
-    def of(function: str, spec: str = SPEC, shared: str = SHARED) -> str:
+    def of(
+        function: str, spec: str = SPEC, shared: str = SHARED, through_operators: bool = True
+    ) -> str:
         for name, text in (("spec", spec), ("shared", shared)):
             path = tmp_path / f"{name}.py"
             path.write_text(text)
         paths = {f"warpsmith.made_up.{n}": tmp_path / f"{n}.py" for n in ("spec", "shared")}
         monkeypatch.setattr(python_code, "_path", paths.get)
         python_code._module.cache_clear()
-        reach = python_code.Reach()
+        reach = python_code.Reach(through_operators)
         reach.name("warpsmith.made_up.spec", function)
         python_code._module.cache_clear()
         return reach.digest()
@@ -300,6 +308,15 @@ def test_comments_and_what_is_not_used_do_not_count(digest: Any) -> None:
     constant = SHARED.replace("2.0", "3.0")
     assert digest("double", shared=constant) != known["double"]
     assert digest("more", shared=constant) == known["more"]
+
+
+def test_who_times_calls_of_operators_knows_these_by_name(digest: Any) -> None:
+    alone = partial(digest, "runs", through_operators=False)
+    other = SHARED.replace("2.0", "3.0")
+    assert alone(shared=other) == alone()
+    assert digest("runs", shared=other) != digest("runs")
+    assert alone(spec=SPEC.replace("run(op, x)", "run(op, 2 * x)")) != alone()
+    assert alone(spec=SPEC.replace("op", "other_op")) != alone()
 
 
 def test_the_spec_counts_less_its_samples_and_its_words() -> None:

@@ -440,7 +440,8 @@ def _part(x: DTensor, placements: Iterable[Placement]) -> Tensor:
     """What is here of x, placed so, for an operator, which autograd does not follow: what requires
     a gradient PyTorch 2.11 does not redistribute there.
     """
-    return x.detach().redistribute(placements=tuple(placements)).to_local()
+    detached: DTensor = x.detach()  # type: ignore[assignment]
+    return detached.redistribute(placements=tuple(placements)).to_local()
 
 
 def _wrapped(local: Tensor, mesh: Any, placements: Iterable[Placement], shape: Any) -> DTensor:

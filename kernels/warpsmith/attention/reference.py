@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from warpsmith.attention.options import Problem, problem, problem_varlen
 from warpsmith.spec import philox
@@ -141,9 +142,27 @@ def mixed(weights: Tensor, values: Tensor, seen: Tensor | None) -> Tensor:
     return out
 
 
+class _TanhByExponentials(TorchFunctionMode):
+    """`tanh` to an ulp of 1 instead of one of its own, which is what counts for scores: a soft cap
+    multiplies it by the largest that they become.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is Tensor.tanh:
+            return 1.0 - 2.0 / (1.0 + (2.0 * args[0]).exp())
+        return func(*args, **(kwargs or {}))
+
+
 def alternatives(attend: Callable[..., tuple[Any, ...]]) -> tuple[Callable[[Any], Any], ...]:
     """Another way of PyTorch to the outputs of `attend`, one of the functions below."""
-    return (lambda call: tuple(x for x in attend(call, _cut_off_product) if x is not None),)
+
+    def another(call: Any) -> tuple[Any, ...]:
+        with _TanhByExponentials():
+            return tuple(x for x in attend(call, _cut_off_product) if x is not None)
+
+    return (another,)
 
 
 def _attend(

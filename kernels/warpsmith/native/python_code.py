@@ -220,11 +220,18 @@ def _module(name: str) -> _Module | None:
 
 
 class Reach:
-    """What can be reached from some functions; `digest` is over all of it."""
+    """What can be reached from some functions; `digest` is over all of it.
 
-    def __init__(self) -> None:
+    Args:
+        through_operators: whether what an operator is made of belongs to what names it. Whoever
+            times functions that call operators knows these by their kernels; how they are judged
+            (references, checks of samples) is no part of that.
+    """
+
+    def __init__(self, through_operators: bool = True) -> None:
         self._seen: set[Any] = set()
         self._found: list[str] = []
+        self._through_operators = through_operators
 
     def digest(self) -> str:
         return hashlib.sha256("\n".join(sorted(set(self._found))).encode()).hexdigest()[:12]
@@ -243,7 +250,10 @@ class Reach:
                 self.name(module, known)
         elif name in source.statements:
             for node in source.statements[name]:
-                self._tree(node, source)
+                if self._through_operators or not _defines_operator(node):
+                    self._tree(node, source)
+                else:
+                    self._found.append(f"operator {name}")
         elif name in source.imports:
             self.name(*source.imports[name])
 
@@ -336,6 +346,14 @@ class Reach:
             self.value(default)
 
 
+def _defines_operator(node: ast.AST) -> bool:
+    """`op = catalogue.add(Op(...))`."""
+    match node:
+        case ast.Assign(value=ast.Call(args=[ast.Call(func=ast.Name(id="Op"))])):
+            return True
+    return False
+
+
 def _is_filled(cell: Any) -> bool:
     try:
         return cell.cell_contents is not None or True
@@ -406,7 +424,7 @@ def _planned(op: Op, sample: Sample, dtype: str) -> tuple[Any, ...]:
 
 
 def of_module(name: str) -> str:
-    """Of a whole module, and what it uses."""
-    reach = Reach()
+    """Of a whole module, and what it uses, operators by their names."""
+    reach = Reach(through_operators=False)
     reach.name(name, "")
     return reach.digest()

@@ -661,15 +661,18 @@ def group_norm_backward(
         statistics = _statistics(x, tiles, eps)
         sums = _floats(x, 2, n * tiles.pieces, c)
         plane = sums[0].numel()
+        # A product that is rounded in one kernel and fused with a sum in another would leave a rest
+        # where means are subtracted from what they are the means of.
+        alike = {"enable_fp_fusion": False}
         if layout.channels_last:
             nhwc_channel_sums_kernel[tiles.nhwc_grid](
                 grad, x, w, b, statistics, sums, *shape, plane, tiles.pieces, tiles.length, *given,
-                activation, tiles.positions, tiles.channels, num_warps=8,
+                activation, tiles.positions, tiles.channels, num_warps=8, **alike,
             )  # fmt: skip
         else:
             channel_sums_kernel[(triton.cdiv(n * c, tiles.channels) * tiles.pieces,)](
                 grad, x, w, b, statistics, sums, n * c, *shape, plane, tiles.pieces, tiles.length,
-                *given, activation, tiles.channels, tiles.positions, num_warps=8,
+                *given, activation, tiles.channels, tiles.positions, num_warps=8, **alike,
             )  # fmt: skip
         means = _floats(x, 2, layout.rows)
         entries = tiles.pieces * layout.group_channels
@@ -684,10 +687,9 @@ def group_norm_backward(
             else (tiles.positions, tiles.channels)
         )
         programs = triton.cdiv(lines, together) * triton.cdiv(line, block)
-        # A product rounded in the means and fused with a subtraction here would not cancel.
         group_norm_backward_apply_kernel[(programs,)](
             grad, x, w, b, statistics, means, dx, lines, line, *shape, layout.channels_last,
-            *given, activation, together, block, num_warps=8, enable_fp_fusion=False,
+            *given, activation, together, block, num_warps=8, **alike,
         )  # fmt: skip
         for wanted, part, to in zip(given, sums, (dw, db), strict=True):
             if wanted:
