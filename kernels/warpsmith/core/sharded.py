@@ -26,7 +26,7 @@ def rules() -> Any:
 
 def of(*tensors: Any) -> Any:
     """`warpsmith.sharding` where one of these is sharded; None otherwise."""
-    return rules() if _are(tensors) else None
+    return rules() if _any_sharded(tensors) else None
 
 
 def refuse(called: str, *tensors: Any) -> None:
@@ -35,11 +35,11 @@ def refuse(called: str, *tensors: Any) -> None:
     Raises:
         RuntimeError: one of them is sharded.
     """
-    if _are(tensors):
+    if _any_sharded(tensors):
         raise RuntimeError(messages.no_sharded(autograd.speaker(called)))
 
 
-def _are(tensors: tuple[Any, ...]) -> bool:
+def _any_sharded(tensors: tuple[Any, ...]) -> bool:
     for t in tensors:
         if type(t) in _PLAIN:
             continue
