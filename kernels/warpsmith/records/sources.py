@@ -28,11 +28,12 @@ def of_composite(composite: Composite) -> str:
 
 
 def of_mma_peak() -> str:
-    """The same for what `mma.sync` reaches: the loops over registers, and the products beside
-    them.
+    """The same for what `mma.sync` reaches: the loops over registers, and the rungs of products
+    beside them.
     """
     lock = Lock.load()
-    kernels = [_of_kernels(lock, name) for name in ("matmul", "matmul_tf32")]
+    names = (f"{op}/{rung}" for op in ("matmul", "matmul_tf32") for rung in ("mma_peak", "mma_tma"))
+    kernels = [lock.rungs[name]["sass"] if lock else "" for name in names]
     return _digest([csrc.file_hash(csrc.CSRC / "selftest/mma_rate.cu"), *kernels])
 
 
