@@ -301,6 +301,12 @@ def load(path: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(path), mode=os.RTLD_DEEPBIND)
 
 
+def load_operators(path: Path) -> None:
+    """Those of a library, for PyTorch, to which it is there already then."""
+    load(path)
+    torch.ops.load_library(str(path))
+
+
 #: What sources are compiled with, beside those of csrc.
 _HEADERS = {
     ".cu": ("emulator.h", "ptx.h", "matrix.h"),

@@ -50,8 +50,7 @@ def load(library: str, jobs: int = 2, sm: int = 90) -> None:
     ops = [op for op in catalogue.load().values() if op.library == library]
     for op in ops:
         gpus.register_auto(op)
-    emulator.load(path)  # before PyTorch looks for it
-    torch.ops.load_library(str(path))
+    emulator.load_operators(path)
     family, source_dir = ops[0].family, ops[0].source_dir
     order = dispatch.ladder_orders(family)[source_dir]
     kept = [name for name in order if is_there(family, source_dir, name, sm)]
@@ -78,8 +77,7 @@ def self_tests(jobs: int = 2, sm: int = 90) -> Iterator[tuple[str, str]]:
     path = emulator.emulated("selftest", jobs, sm)
     if path is None:
         return
-    emulator.load(path)  # before PyTorch looks for it
-    torch.ops.load_library(str(path))
+    emulator.load_operators(path)
     for name in torch.ops.warpsmith._selftest_names().split(","):
         if name not in ON_A_GPU:
             try:

@@ -156,7 +156,9 @@ class _TanhByExponentials(TorchFunctionMode):
 
 
 def alternatives(attend: Callable[..., tuple[Any, ...]]) -> tuple[Callable[[Any], Any], ...]:
-    """Another way of PyTorch to the outputs of `attend`, one of the functions below."""
+    """Another way of PyTorch to the outputs of `attend`, one of the functions below: by products as
+    tensor cores find them, and the tanh of kernels.
+    """
 
     def another(call: Any) -> tuple[Any, ...]:
         with _TanhByExponentials():

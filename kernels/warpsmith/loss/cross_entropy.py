@@ -95,7 +95,7 @@ def _gradient(
     """
     ignored = (target == ignore_index)[:, None]
     dlogits = softmax.mul_(factor[:, None])
-    if softmax.shape[1] == 1:  # to spread over
+    if softmax.shape[1] == 1:  # nothing to spread over
         label_smoothing = 0.0
     if label_smoothing != 0.0:
         dlogits.sub_(grad_loss[:, None] * (label_smoothing / softmax.shape[1]))

@@ -20,6 +20,11 @@ def _of_kernels(lock: Lock | None, name: str) -> str:
     return lock.ops.get(name, {}).get("timed", "") if lock else ""
 
 
+def _of_rung(lock: Lock | None, name: str) -> str:
+    """The kernels of a rung, `operator/rung`."""
+    return lock.rungs.get(name, {}).get("sass", "") if lock else ""
+
+
 def of_composite(composite: Composite) -> str:
     """What its times speak for: the kernels of its operators, and its own Python."""
     lock = Lock.load()
@@ -33,7 +38,7 @@ def of_mma_peak() -> str:
     """
     lock = Lock.load()
     names = (f"{op}/{rung}" for op in ("matmul", "matmul_tf32") for rung in ("mma_peak", "mma_tma"))
-    kernels = [lock.rungs[name]["sass"] if lock else "" for name in names]
+    kernels = (_of_rung(lock, name) for name in names)
     return _digest([csrc.file_hash(csrc.CSRC / "selftest/mma_rate.cu"), *kernels])
 
 
